@@ -48,16 +48,16 @@ KEY is a cache key, the beginning of one, or the name of a function. KEY can als
 | 0 | The command succeeded. |
 | 1 | The command failed, the cache or the entry does not exist, KEY is the beginning of the keys of several programs, \
 or a check found something, for example damage (`verify`) or a finding (`advise`). |
-| 2 | The command line or a setting is wrong: an unknown option, a value that an option or setting cannot have, or a \
-URL that cannot name a cache. |
+| 2 | The command line or a setting is wrong. Examples are an unknown option, a value that an option or setting cannot \
+have, and a URL that cannot name a cache. |
 | 3 | `push --if-changed` wrote nothing, because the file has everything already. |
 | 130 | Ctrl-C interrupted the command. |
 
 `ejcache run` exits with the status of the program. With `--compare`, it exits with 1 if the program succeeded and the
-comparison found a fault of the cache. If a signal killed the program, `ejcache run` dies of the same signal. To print a
-report at the end, `ejcache run` starts the program as a child process, and passes on the signals that other processes
-send to it. On Linux, the program is killed if `ejcache run` is killed. With `--quiet` and without `--compare`,
-`ejcache run` prints no report, and its process becomes the program.
+comparison found that the cache returned a wrong program. If a signal killed the program, `ejcache run` dies of the same
+signal. To print a report at the end, `ejcache run` starts the program as a child process, and passes on the signals
+that other processes send to it. On Linux, the program is killed if `ejcache run` is killed. With `--quiet` and without
+`--compare`, `ejcache run` prints no report, and its process becomes the program.
 
 Examples of sizes are `500000`, `10GB` (decimal) and `10GiB` (binary). Examples of ages are `90s`, `15m`, `36h` and
 `14d`.
@@ -80,10 +80,10 @@ too. Entries of JAX's own cache in the same directory or bucket do not count.
    of these options selects.
 3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
    recently used entries first. If the setting `evict` is `cost`, `prune` first removes the entries that save the fewest
-   seconds of compiling for their size and number of uses. If a program has an entry that was compiled with a PGLE
-   profile and an entry that was compiled without one, `prune` removes the entry without the profile first. With one of
-   these two limits, `--dry-run` also prints for `evict=lru` and for `evict=cost` how many entries would be removed,
-   their size, and how long they would take to compile again.
+   seconds of compiling for each byte. It removes entries later that were used often or a short time ago. If a program
+   has an entry that was compiled with a PGLE profile and an entry that was compiled without one, `prune` removes the
+   entry without the profile first. With one of these two limits, `--dry-run` also prints for `evict=lru` and for
+   `evict=cost` how many entries would be removed, their size, and how long they would take to compile again.
 
 `--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
 newest entry of the same platform. An entry that differs in one of them counts as old. If hosts with different
@@ -94,12 +94,14 @@ of the newest entry.
 option that selects entries.
 
 Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
-rules applies the limits that are stored with the cache. If there are none, it removes nothing and exits with 2. `prune`
-does not remove entries of JAX's own cache in the same directory.
+rules applies the limits that are stored with the cache. If there are none, it removes nothing and exits with 2. In a
+cache that hosts share, `prune` without `--all` removes no entry that was created or used in the last five minutes.
+`prune` does not remove entries of JAX's own cache in the same directory.
 
 ## Exit status of `verify`
 
-`ejcache verify` exits with 0 if it finds no damage, or if `--fix` has repaired all damage. Otherwise it exits with 1.
+`ejcache verify` exits with 0 if it finds no damage, or if `--fix` has repaired all damage. It exits with 1 if damage is
+left, or if the storage did not return an entry.
 If another version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and
 does not change it.
 """

@@ -49,7 +49,7 @@ _MOST_STARTS: Final = 500
 def report(
     directory: Dir = None,
     since: Annotated[
-        str | None, option("--since", "AGE", "Show only starts of this long ago or less, such as 7d.")
+        str | None, option("--since", "AGE", "Show only what was compiled or loaded this long ago or less, such as 7d.")
     ] = None,
     html: Annotated[str | None, option("--html", "FILE", "Write the page as one HTML file.")] = None,
     show: Annotated[bool, flag("--open", "Open the HTML file in a browser.")] = False,

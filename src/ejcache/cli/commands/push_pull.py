@@ -56,8 +56,8 @@ def push(
 ) -> int:
     """Copy entries of the cache to another cache, which is created if it does not exist.
 
-    `push` copies the intact entries that the other cache does not have. So the same command continues after an
-    interruption. Exits with 1 if an entry could not be copied.
+    `push` copies the intact entries that the other cache neither has nor has recalled. So the same command continues
+    after an interruption. Exits with 1 if an entry could not be copied.
 
     FILE.tar gets the entries and the tuned records. An existing FILE.tar is replaced when the new one is complete.
     --max-size leaves out the entries that the cache would evict first. With --if-changed, FILE.tar stays as it is if it

@@ -57,7 +57,8 @@ Jobs = Annotated[
         "--jobs",
         "-j",
         "N",
-        "How many processes compile at once. Default: on CPU without --target one for each core, otherwise 1.",
+        "With several --shapes, how many processes compile at once. Default: one for each core on CPU without "
+        "--target, otherwise 1.",
     ),
 ]
 _OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
@@ -113,10 +114,10 @@ def warm(
 
     A script runs to its end, as with `ejcache run`: pass arguments with which the script takes a single step.
 
-    With --target, FUNCTION gets the devices of the target if it has a parameter. FUNCTION can use these devices in
-    meshes and shardings, but cannot put arrays on them, and passes shapes instead. jax.eval_shape gives the shapes of a
-    whole training state. Programs are compiled with the flags of a saved target. A program that does not fit
-    into the memory of a device fails.
+    With --target and without --shapes, FUNCTION gets the devices of the target if it has a parameter without a default.
+    FUNCTION can use these devices in meshes and shardings, but cannot put arrays on them, and passes shapes instead.
+    jax.eval_shape gives the shapes of a whole training state. Programs are compiled with the flags of a saved target. A
+    program that does not fit into the memory of a device fails.
 
     Without --target, run `ejcache warm` where the program will run: on the same kind and number of devices, with the
     same versions and flags. Programs that the cache has are not compiled again, so the same command continues after an

@@ -60,10 +60,11 @@ def why(
     """Say why programs were compiled and not loaded: what has changed since the last starts of the same script.
 
     A miss is a program that was compiled and not loaded. Without KEY, `why` explains the last miss of any cache; with
-    --dir, the last miss of that cache. A miss is compared with what the last five starts of the script compiled or
-    loaded. If this host has compiled no program that KEY names, the newest entry that KEY names is compared with
-    earlier programs of the same function. If the cache cannot be reached, `why` knows only the programs in the records
-    of this host. Of a function with more than 2,000 entries, only the newest 2,000 are compared.
+    --dir, the last miss of that cache. A miss is compared with earlier programs of the same function, if possible with
+    those of the last five starts of the script in which the function was called. If this host has compiled no program
+    that KEY names, the newest entry that KEY names is compared in the same way. If the cache cannot be reached, `why`
+    knows only the programs in the records of this host. Of a function with more than 2,000 entries, only the newest
+    2,000 are compared.
 
     `why` also shows what the option reuse_lowering of @ejit did with a function, and why. For that, KEY may also be a
     qualified name, such as train.step.

@@ -101,7 +101,7 @@ def tune(
     `if __name__ == "__main__"`.
 
     Without PROGRAM, the command measures calls that were recorded with EJCACHE_AUTOTUNE_RECORD=1 or
-    ejcache.autotune.record(). It calls only kernels in modules that --module names or that such a module imports.
+    ejcache.autotune.record(). It measures only kernels in modules that --module names or that such a module imports.
 
     Calls that were measured before are skipped, so the same command continues after an interruption. A configuration is
     unsure if its measurement was too short to be certain. With PROGRAM or --unsure, calls with an unsure configuration
