@@ -236,12 +236,12 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
 OUTCOMES: Final[Mapping[str, CauseKind]] = {
     Miss.CORRUPT: CauseKind(
         "its entry was damaged",
-        "`ejcache verify` checks all entries; if entries are damaged again, check the disk",
+        "if entries are damaged again, check the disk; `ejcache verify` finds all damaged entries",
         "its entry was damaged; ejcache quarantined the entry, and this compilation replaces the entry",
     ),
     Miss.FOREIGN: CauseKind(
         "another program's entry",
-        "`ejcache verify` checks all entries",
+        "run `ejcache verify`, which finds all such entries",
         "the cache returned another program's entry, which ejcache quarantined",
     ),
     Miss.VERSION: CauseKind(
@@ -275,10 +275,12 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "check_contents is set, so its entry was compared with a new executable",
     ),
     Miss.ERROR: CauseKind(
-        "the storage failed", "`ejcache doctor` checks the storage", "the storage could not be read or written"
+        "the storage failed",
+        "run `ejcache doctor`, which checks the storage",
+        "the storage could not be read or written",
     ),
     Miss.DISABLED: CauseKind(
-        "the cache is off", "`ejcache config` says what switches the cache off", "the cache is switched off"
+        "the cache is off", "run `ejcache config`, which says what switches the cache off", "the cache is switched off"
     ),
     Miss.RECALLED: CauseKind(
         "its entry was recalled",
@@ -316,7 +318,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     ),
     Skip.READ_ONLY: CauseKind(
         "the cache is read-only",
-        "unset EJCACHE_READ_ONLY if the program may store; `ejcache doctor` says whether it has the permission",
+        "unset EJCACHE_READ_ONLY if processes may store; `ejcache doctor` says whether they have the permission",
         "the cache is read-only",
     ),
     Skip.CALLBACK: CauseKind(
@@ -335,15 +337,15 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "it shows a sharding to a Python function while it compiles (jax.debug.inspect_array_sharding)",
     ),
     Skip.PLATFORM: CauseKind("the platform", "nothing", "this platform cannot serialise executables"),
-    Skip.NO_KEY: CauseKind("no key", "the log says why", "ejcache could not make a key for it"),
+    Skip.NO_KEY: CauseKind("no key", "look in the log, which says why", "ejcache could not make a key for it"),
     Skip.FORBIDDEN: CauseKind(
         "compilations are forbidden",
-        "compile it before the block",
+        "call its function before the block of forbid_compile",
         "ejcache.forbid_compile forbade the compilation",
     ),
     Skip.RANKS_DIFFER: CauseKind(
         "ranks compile different programs",
-        "the log of each rank names the part of the key that differs, and the first line of the programs that differs",
+        "look in the log of a rank: it names the part of the key that differs, and the first line that differs",
         "another rank compiles another program of the same name",
     ),
     Skip.HLO_PASS: CauseKind(
