@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PART: Final = Part("blocks that forbid compilations for which no cache is asked", {"jax._src.compiler": ()})
 jax_compiler = PART.module("jax._src.compiler")
 _NAMES: Final = ("backend_compile_and_load", "backend_compile")
-"""What JAX compiles with; the second one before JAX 0.6."""
+"""What JAX compiles with; the second one before JAX 0.6.2."""
 
 
 def before_each_compilation(call: Callable[[str], None]) -> None:
