@@ -54,10 +54,10 @@ have, and a URL that cannot name a cache. |
 | 130 | Ctrl-C interrupted the command. |
 
 `ejcache run` exits with the status of the program. With `--compare`, it exits with 1 if the program succeeded and the
-comparison found that the cache returned a wrong program. If a signal killed the program, `ejcache run` dies of the same
-signal. To print a report at the end, `ejcache run` starts the program as a child process, and passes on the signals
-that other processes send to it. On Linux, the program is killed if `ejcache run` is killed. With `--quiet` and without
-`--compare`, `ejcache run` prints no report, and its process becomes the program.
+comparison found that the cache returned a wrong compiled program. If a signal killed the program, `ejcache run` dies of
+the same signal. To print a report at the end, `ejcache run` starts the program as a child process, and passes on the
+signals that other processes send to it. On Linux, the program is killed if `ejcache run` is killed. With `--quiet` and
+without `--compare`, `ejcache run` prints no report, and its process becomes the program.
 
 Examples of sizes are `500000`, `10GB` (decimal) and `10GiB` (binary). Examples of ages are `90s`, `15m`, `36h` and
 `14d`.
@@ -101,9 +101,8 @@ cache that hosts share, `prune` without `--all` removes no entry that was create
 ## Exit status of `verify`
 
 `ejcache verify` exits with 0 if it finds no damage, or if `--fix` has repaired all damage. It exits with 1 if damage is
-left, or if the storage did not return an entry.
-If another version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and
-does not change it.
+left, or if the storage did not return an entry. If another version of ejcache wrote an entry in a format that this
+version cannot read, `verify` counts the entry and does not change it.
 """
 
 

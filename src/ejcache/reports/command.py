@@ -67,8 +67,8 @@ def report(
     The report comes from the records that each process leaves on its host, and from those that other hosts have left
     with a shared cache. With --dir, only programs of that cache count.
 
-    --compare compares the average start of two sets. It exits with 1 if B compiles over a tenth and over 0.1 s longer
-    than A, or over a tenth more programs.
+    --compare A B compares the average start of two sets of starts. It exits with 1 if B compiles over a tenth and over
+    0.1 s longer than A, or over a tenth more programs.
     """
     rows, others, limit = _cache(directory)
     starts = read_starts(others)

@@ -68,19 +68,20 @@ def prune(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Remove the entries that a rule selects, and then the least recently used ones until the limits hold.
+    """Remove the entries that a rule selects, and then others until the limits hold.
 
-    --name restricts all rules and limits to matching entries; alone, it removes the matching entries. If a program has
-    an entry that was compiled with a PGLE profile and one that was not, a limit removes the one without the profile
-    first. Files of JAX's own cache stay.
+    --name restricts all rules and limits to matching entries; alone, it removes the matching entries. A limit first
+    removes the least recently used entries, unless the setting evict is cost. If a program has an entry that was
+    compiled with a PGLE profile and one that was not, a limit removes the one without the profile first. Files of JAX's
+    own cache stay.
 
     Jobs may use a shared cache while it is pruned: without --all, entries stay that were created or used in the last
     five minutes. Without rules and limits, `prune` applies the limits that `config set` stored with the cache. On a
     terminal, `prune` asks before it removes more than half of the entries or of the bytes, unless --yes is given.
 
     With --all, every entry is removed, or with KEY those that KEY names. `prune --all` asks before it removes
-    everything, unless --yes is given. With KEY, it asks only on a terminal. If several hosts share the cache, each of
-    them goes on using its own copies; `recall` takes the copies back, too.
+    everything, unless --yes is given. With KEY, it asks only on a terminal. If several hosts share the cache, each
+    host keeps copies of the entries that it uses, and goes on using them. `recall` takes the copies back, too.
     """
     for wanted in keys or ():
         check_wanted(wanted)

@@ -88,7 +88,7 @@ def run(
     The options become environment variables (EJCACHE and those that `ejcache config` shows), so that every process that
     the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, overrules them.
     Arguments, input, output, signals and exit status are those of the program. With --compare, `ejcache run` exits with
-    1 if the program succeeded, but a program that was loaded from the cache gave a wrong result.
+    1 if the program succeeded, but the cache returned a wrong compiled program.
     """
     command_of(program or [])
     warn_of_bytes("--max-size", max_size)

@@ -28,9 +28,9 @@ def verify(
 ) -> int:
     """Read and decode every entry, and check the cache's own files.
 
-    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. In quarantine, a cache
-    keeps copies of entries that no program loads. With --fix, a cache in a local directory takes intact entries back
-    from quarantine.
+    Exits with 1 if anything is damaged or cannot be read; with --fix, only if something could not be repaired or read.
+    In quarantine, a cache keeps copies of entries that no program loads. With --fix, a cache in a local directory takes
+    intact entries back from quarantine.
     """
     with open_cache(directory, write=fix) as cache, output.progress("verifying", None, quiet=as_json) as advance:
         restored = _take_back(cache) if fix else 0
