@@ -74,7 +74,7 @@ _SAME: Final = "nothing: it is stored once"
 CAUSES: Final[Mapping[str, CauseKind]] = {
     NEW: CauseKind(
         "new here",
-        "`ejcache warm` compiles it ahead; with a shared cache, this host loads what another host compiled",
+        "compile it ahead with `ejcache warm`, or share a cache: then this host loads what another host compiled",
         "it is new here: no other program of this function is known",
     ),
     RENAMED: CauseKind(
@@ -160,7 +160,7 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     ),
     "devices": CauseKind(
         "other devices",
-        "nothing: `ejcache warm --target` compiles ahead for other devices",
+        "nothing, or compile it ahead for its devices with `ejcache warm --target`",
         "it is for other devices",
     ),
     "machine": CauseKind(
