@@ -63,32 +63,32 @@ CLAIMS: Final = (
 """What README and docs claim: the claim, and the case and comparison that it stands on."""
 README_ROWS: Final = (
     (
-        "second start of six programs, with the default settings of each cache",
-        "{} times as fast",
+        "a later start of six programs, with the default settings of each cache",
+        "ejcache is {} times as fast",
         "start-real",
         "whole process, geometric mean: JAX, defaults ÷ ejcache, defaults",
     ),
     (
-        "third start of five trainers with `reuse_lowering`, whole process",
-        "{} times as fast",
+        "the third start of five trainers with `reuse_lowering`",
+        "ejcache is {} times as fast",
         "word",
         "mean of the five, wall clock",
     ),
     (
         "storing one more program in a cache of 10,000 programs with a size limit",
-        "{} times as fast",
+        "ejcache is {} times as fast",
         "put",
         "put at 10,000: JAX ÷ ejcache",
     ),
     (
         "a run that compiles 79 small programs, in a cache of 11,000 programs with a size limit",
-        "{} times as fast",
+        "ejcache is {} times as fast",
         "bounded",
         "calls beside 11,000 entries: JAX ÷ ejcache",
     ),
     (
-        "requests to a bucket during a start that loads 200 programs",
-        "JAX makes {} times as many",
+        "requests to a bucket in a start that loads 200 programs",
+        "JAX's cache sends {} times as many",
         "shared",
         "requests of a warm start of 200: JAX ÷ ejcache",
     ),
@@ -178,7 +178,7 @@ def with_numbers(readme: str, data: Mapping[str, Mapping[str, Any]]) -> str:
     A comparison that was not measured has no row.
     """
     rows = {(name, row[0]): row for name, case in data.items() for row in _comparisons(case)}
-    lines = ["| what | ejcache |", "|---|---|"]
+    lines = ["| what | result |", "|---|---|"]
     for what, said, name, comparison in README_ROWS:
         if row := rows.get((name, comparison)):
             lines.append(f"| {what} | {said.format(row[1].partition(' ')[0])} |")
