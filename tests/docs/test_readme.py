@@ -132,14 +132,14 @@ def test_what_overrules_what(run, tmp_path):
     lines = re.findall(r"^(\d)\. (.*)$", README.partition("## Settings")[2].partition("\n## ")[0], flags=re.MULTILINE)
     assert [number for number, _ in lines] == ["1", "2", "3", "4"]
     call, command, variable, file = (re.findall(r"`([^`]+)`", text)[0] for _, text in lines)
-    show = "print(ejcache.current_settings().max_size)"
+    show = "print(ejcache.current_settings().min_compile_seconds)"
     name, _, _ = variable.partition("=")
     (tmp_path / "train.py").write_text(f"import ejcache\n{show}\n{call}\n{show}\n")
-    assert run(file.replace("50GB", "1GB")).returncode == 0
-    assert run(f"{sys.executable} train.py").stdout.split() == ["1000000000", "50000000000"]
-    assert run(f"{sys.executable} train.py", **{name: "2GB"}).stdout.split() == ["2000000000", "50000000000"]
-    done = run(command.replace("50GB", "3GB"), **{name: "2GB"})
-    assert done.stdout.split() == ["3000000000", "50000000000"], done
+    assert run(file.replace("=1", "=4")).returncode == 0
+    assert run(f"{sys.executable} train.py").stdout.split() == ["4.0", "1.0"]
+    assert run(f"{sys.executable} train.py", **{name: "2"}).stdout.split() == ["2.0", "1.0"]
+    done = run(command.replace(" 1 ", " 3 "), **{name: "2"})
+    assert done.stdout.split() == ["3.0", "1.0"], done
 
 
 @pytest.mark.usefixtures("user")
