@@ -27,7 +27,7 @@ If several places set the same setting, the first of these places counts:
    `set_cache_dir()`
 2. an option of the command line of `ejcache` (`--dir`, `--max-size` and others)
 3. an environment variable
-4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`)
+4. the user's configuration file: `~/.config/ejcache/config.toml`, or `ejcache/config.toml` in `$XDG_CONFIG_HOME`
 5. the host's configuration file, `/etc/ejcache/config.toml`
 6. the default
 
@@ -37,18 +37,20 @@ If several variables of a setting are set, the first one in the list of its vari
 There are two exceptions to this order. First, limits that are stored with a cache overrule all of these places.
 `ejcache config set --dir URL` stores limits (`max_size`, `max_entries`, `older_than`, `unused_for`) and the order of
 eviction (`evict`) with a cache that hosts share. If at least one limit is stored, jobs delete entries of this cache
-only by the stored limits. The `max_size` of a job then only keeps the job from storing an entry that is larger than
-this `max_size`. `ejcache config set --dir URL enabled=false` turns a cache off for all jobs. It also works for a cache
+only by the stored limits. A job still does not store an entry that is larger than the job's own `max_size`.
+`ejcache config set --dir URL enabled=false` turns a cache off for all jobs. It also works for a cache
 in a local directory. [One cache for many hosts](shared.md#its-size) describes these commands.
 
 Second, `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`. It comes
 before the command line and all other variables, and after calls in the program.
 
 Of all variables, only `EJCACHE` enables the cache. Set it to `1`, or to the directory or URL of the cache; a directory
-must contain a slash. If `enabled` is false or `max_size` is 0, nothing is cached, whatever the other settings say.
+must contain a slash. If `enabled` is false or `max_size` is 0, no programs are cached, whatever the other settings say.
+Tuned configurations are stored nevertheless.
 
 A wrong value in a variable `EJCACHE_…` or in a configuration file does not fail a job. An example is
-`EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. Commands that open a
+`EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. If the wrong value is the
+URL of the cache, the job caches no programs instead. Commands that open a
 cache, such as `ejcache ls`, exit with status 2 instead. With a wrong value in a variable `JAX_…`, `import jax` itself
 can fail. If the program passes a wrong value to `ejcache.enable`, this call raises `ejcache.UsageError`.
 
@@ -81,7 +83,10 @@ _UNSET: Final = re.compile(r" \(unset: (.*)\)$")
 
 def _default(setting: Setting) -> str:
     if setting.name == "dir":
-        return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set); on macOS `~/Library/Caches/ejcache`"
+        return (
+            "`~/.cache/ejcache`, or `ejcache` in `$XDG_CACHE_HOME`; if this directory cannot be made, `ejcache-…` among"
+            " the temporary files, where `…` is the user's number"
+        )
     if unset := _UNSET.search(setting.doc):
         more = " ([minimum compile times](shared.md#minimum-compile-times))"
         return unset[1] + more * (setting.name == "min_compile_seconds")

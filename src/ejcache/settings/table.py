@@ -157,7 +157,7 @@ ACCEPTED: Final[Mapping[str, str]] = {
     "text": "any text",
     "limit": f"{ACCEPTED_SIZE}, or -1 for no limit",
     "seconds": "a number of seconds, or 0 (also -1) for no minimum",
-    "report": "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash in it or .json at its end",
+    "report": "off; line (or 1) or json, which are printed to stderr; or the path of a JSON file, with a slash or .json at its end",
     "xla_caches": f"all, none, or a comma-separated list of {', '.join(XLA_CACHES)}",
 }
 """The accepted values of each kind in words, for a setting that has none of its own."""
@@ -233,7 +233,7 @@ class Settings:
         accepted="a directory or a URL",
         others=("COMPILE_FUNC_DIR",),
     )
-    enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
+    enabled: bool = setting(True, "if false, no programs are cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
         -1,
         "largest total size of the entries: if they are larger, ejcache deletes entries in the order that `evict` sets"
@@ -258,8 +258,8 @@ class Settings:
     )
     evict: Literal["lru", "cost"] = setting(
         "lru",
-        "which entries a full cache deletes first: those that were not used for the longest time (lru), or those that"
-        " save the fewest seconds of compiling for their size and number of uses (cost)",
+        "which entries a full cache deletes first: those that were not used for the longest time (lru), or those whose"
+        " uses save the fewest seconds of compiling for each byte (cost)",
         kind="eviction_order",
         accepted="lru or cost",
     )
