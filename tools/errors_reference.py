@@ -16,17 +16,17 @@ ejcache also raises exceptions with other names. Each of them that a program can
 this page. [Settings](settings.md) explains the settings, and [tuned configurations](autotune.md) explains kernels,
 configurations and tuning keys.
 
-If a command other than `ejcache run` ends with an error, and was called with `--json`, it prints the name of the
-exception as the field `kind`. For an error that ejcache did not expect, this is the name of Python's exception, such as
-`OSError`.
+If a command other than `ejcache run` ends with an error, and was called with `--json`, the JSON that it prints has the
+name of the exception in the field `kind`. For an error that ejcache did not expect, this is the name of Python's
+exception, such as `OSError`.
 
 If the cache fails while JAX compiles or loads a program, ejcache counts the failure, logs it once, and lets JAX
-compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises an exception instead. Without this flag, a
-call of a jitted function raises an exception of this page only in three cases:
+compile. With the setting `raise_errors`, ejcache raises an exception instead. Without this setting, a call of a jitted
+function raises an exception of this page only in three cases:
 
 * A program would have to be compiled where `ejcache.forbid_compile()` forbids it. The call then raises
   `CompileForbiddenError`.
-* JAX traces a [tuned kernel](autotune.md), and the kernel raises an exception such as `ConfigurationMissingError`.
+* JAX traces a [tunable kernel](autotune.md), and the kernel raises an exception such as `ConfigurationMissingError`.
 * The function that was passed to `@ejit` as [`reuse_lowering=`](reuse.md) returns a value that ejcache does not
   accept. The call then raises `UsageError`.
 """

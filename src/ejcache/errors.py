@@ -136,7 +136,9 @@ class NotFoundError(UsageError):
 
 
 class CompileForbiddenError(EjcacheError, RuntimeError):
-    """A program would have been compiled inside of `ejcache.forbid_compile()`. It was not compiled, and did not run.
+    """A call needed a compilation, or a measurement of a kernel, that `ejcache.forbid_compile()` forbids.
+
+    The program was not compiled, and did not run.
 
     Attributes:
         program: the name of the program, such as `jit_train_step`, or of a kernel that would have been measured.
@@ -165,7 +167,7 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
 
 class EntryError(EjcacheError):
-    """An entry or another file of a cache is damaged, was recalled, has another key, or has an unknown format."""
+    """An entry or another file of a cache is damaged, was recalled, belongs to another key, or has an unknown format."""
 
 
 class EntryCorruptError(EntryError):

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class ConfigurationMissingError(EjcacheError, LookupError):
-    """A kernel was called that has no tuned configuration, and its default configuration may not be used.
+    """A kernel has no tuned configuration for a call, and no default configuration that it may use.
 
     Usually the setting `autotune_policy` is `error`, or the call is inside of `autotune.require()`.
 
     Attributes:
         key: the tuning key of the call, which by default has the shapes and data types of its arrays.
         nearest: the most similar tuning key that has a tuned configuration, or None.
-        reason: why ejcache did not measure the call or use its default configuration, or an empty text.
+        reason: why ejcache neither measured the call nor used the default configuration; empty if it is not known.
         differences: the parts in which `key` and `nearest` differ: the name of each part, with both values.
     """
 

@@ -317,7 +317,7 @@ class Settings:
     explain_misses: bool = setting(False, "log the reason for every miss", flag="jax_explain_cache_misses")
     check_contents: bool = setting(
         False,
-        "compile programs again that were loaded from the cache, and compare the executables",
+        "after a program was loaded from the cache, also compile it, and compare the executables",
         flag="jax_compilation_cache_check_contents",
     )
     compare: bool = setting(
