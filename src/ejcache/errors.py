@@ -167,7 +167,7 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
 
 class EntryError(EjcacheError):
-    """An entry or another file of a cache is damaged, was recalled, belongs to another key, or has an unknown format."""
+    """An entry or another file of a cache is damaged, recalled, of another key, or in an unknown format."""
 
 
 class EntryCorruptError(EntryError):

@@ -157,7 +157,8 @@ ACCEPTED: Final[Mapping[str, str]] = {
     "text": "any text",
     "limit": f"{ACCEPTED_SIZE}, or -1 for no limit",
     "seconds": "a number of seconds, or 0 (also -1) for no minimum",
-    "report": "off; line (or 1) or json, which are printed to stderr; or the path of a JSON file, with a slash or .json at its end",
+    "report": "off; line (or 1) or json, which are printed to stderr; or the path of a JSON file, with a slash or .json"
+    " at its end",
     "xla_caches": f"all, none, or a comma-separated list of {', '.join(XLA_CACHES)}",
 }
 """The accepted values of each kind in words, for a setting that has none of its own."""
