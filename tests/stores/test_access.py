@@ -28,6 +28,7 @@ from ejcache.entry import Header, encode
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
 from ejcache.maintenance.sharing import share_directory
+from ejcache.maintenance.stored_policy import change_policy
 from ejcache.settings.resolve import resolve
 from ejcache.stores import sharing_detection
 from ejcache.stores.location import Location
@@ -259,6 +260,26 @@ def test_every_row(place, row, kind, umasks):
 
 def _policy(path):
     return 0o022 if path.name == "policy.json" else 0
+
+
+@needs_root
+def test_a_shared_cache_stays_shared_when_its_policy_changes(place):
+    """A cache that its owner shares with a group is used by the owner after it was turned off and on, too."""
+    directory = place / "cache"
+    directory.mkdir()
+    os.chown(directory, YOU, TEAM)
+
+    def decide():
+        os.umask(0o002)
+        os.environ["HOME"] = "/nowhere"
+        location = Location.parse(directory)
+        share_directory(location, "group")
+        with FileBucket(directory, local=True, documents=True) as bucket:
+            change_policy(bucket, {"enabled": False})
+            change_policy(bucket, {"enabled": True})
+        return decide_location(location, resolve(environ={**os.environ, "EJCACHE_DIR": str(directory)}))
+
+    assert as_user(YOU, decide) == Access(directory, 0o770, others=True)
 
 
 @needs_root

@@ -23,13 +23,14 @@ from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
 from ejcache.bucket.object_names import QUARANTINE, TEMPORARY
 from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.directory_access import Access
+from ejcache.util.directory_access import POLICY, Access
 from ejcache.util.files import (
     UnsafeFileError,
     directory_below,
+    file_mode,
     open_below,
-    open_like_directory,
     open_regular,
+    open_with_mode,
     remove_below,
 )
 from ejcache.util.locks import exclusive
@@ -158,8 +159,10 @@ class FileBucket(Bucket):
         if version is not None and _version_at(place) != version:
             return None
         with self._temporary(place) as temporary:
-            private = place.is_relative_to(self._place(QUARANTINE))
-            self._in_folder(temporary, lambda: _write_file(temporary, data, private=private))
+            # A policy that others could write to would not say whom its owner trusts (`is_declared`).
+            is_private, is_policy = place.is_relative_to(self._place(QUARANTINE)), place == self._place(POLICY)
+            most = 0o600 if is_private else 0o644 if is_policy else 0o666
+            self._in_folder(temporary, lambda: _write_file(temporary, data, most=most))
             status = temporary.stat()
             if version == ABSENT:
                 return _version(status) if self._publish(temporary, place) else None
@@ -363,9 +366,10 @@ def _read_all(fd: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _write_file(place: Path, data: bytes, *, private: bool) -> None:
+def _write_file(place: Path, data: bytes, *, most: int) -> None:
+    """Write a new file with the permissions of its directory, as far as they are among `most`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    fd = os.open(place, flags, 0o600) if private else open_like_directory(place, flags)
+    fd = open_with_mode(place, flags, file_mode(place.parent) & most)
     try:
         view = memoryview(data)
         while view:
