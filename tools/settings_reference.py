@@ -85,7 +85,7 @@ def _default(setting: Setting) -> str:
     if setting.name == "dir":
         return (
             "`~/.cache/ejcache`, or `ejcache` in `$XDG_CACHE_HOME`; if this directory cannot be made, `ejcache-…` among"
-            " the temporary files, where `…` is the user's number"
+            " the temporary files, where `…` is the user id"
         )
     if unset := _UNSET.search(setting.doc):
         more = " ([minimum compile times](shared.md#minimum-compile-times))"
