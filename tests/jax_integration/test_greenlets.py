@@ -74,6 +74,15 @@ print(jax.jit(lambda x: x + 1)(np.float32(20)), jax.jit(lambda x: x + 2)(np.floa
     assert finished.stderr.count("replaced Python's threads after ejcache had begun") == 2
 
 
+def test_a_program_that_patches_when_it_has_modules_of_ours(tmp_path):
+    """A module of ours has made locks for its threads, which no greenlet may take: ejcache leaves the program alone."""
+    program = PROGRAM.format(patch="import ejcache.coordination.leases\n" + PATCHES["gevent"])
+    env = {"HOME": str(tmp_path), "EJCACHE": f"{tmp_path}/cache/", "EJCACHE_MIN_COMPILE_SECONDS": "0"}
+    done = run_program([sys.executable, "-c", program], env=env, timeout=120, start=Forked)
+    assert list(map(json.loads, done.stdout.splitlines())) == [[[40, 21], 0, 0, 0]] * 2
+    assert done.stderr.count("replaced Python's threads after ejcache had begun") == 2
+
+
 def test_a_patch_after_the_import():
     """A call with a timeout ends also where gevent comes after ejcache; eventlet asks to be the first import."""
     program = f"""

@@ -1,4 +1,4 @@
-"""Finds out whether gevent or eventlet has replaced `threading` since ejcache has started a thread."""
+"""Finds out whether gevent or eventlet has replaced `threading` since ejcache has made threads or their locks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 _FOR_EVER: Final = threading.Lock()
 _FOR_EVER.acquire()
 _get_idents: Final[set[object]] = set()
-"""What `threading.get_ident` was when we started threads."""
+"""What `threading.get_ident` was when we made the first scheduler or thread."""
 
 
 def note_functions() -> None:
-    """Note the functions of `threading` as they are now: a thread of ours is about to start."""
-    _get_idents.add(threading.get_ident)
+    """Note the functions of `threading` as they are now: a thread of ours is about to start, or its locks are made."""
+    if not _get_idents:
+        _get_idents.add(threading.get_ident)
 
 
 def is_patched_late() -> bool:
-    """True if gevent or eventlet has replaced the functions of `threading` since we have started a thread.
+    """True if gevent or eventlet has replaced the functions of `threading` since we have made a lock or a thread.
 
-    Then our threads are threads, and locks and events that are made from now on belong to greenlets: a process in which
-    the two meet hangs, or dies when it ends. So we do nothing any more.
+    Then those are real ones, and what is made from now on belongs to greenlets: a process in which the two meet hangs,
+    or dies when it ends. So we do nothing any more.
     """
     return bool(_get_idents) and threading.get_ident not in _get_idents
 

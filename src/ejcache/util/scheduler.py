@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.util.daemon_threads import idle_threads, start_daemon
 from ejcache.util.jitter import between
-from ejcache.util.late_patches import wait_if_patched_late
+from ejcache.util.late_patches import note_functions, wait_if_patched_late
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 
@@ -76,6 +76,7 @@ class Scheduler:
         self._spare = spare
         self._timed: list[_TimedTask] = []
         self._looks_at = 0.0
+        note_functions()  # greenlets that share a lock of threads hold it together, or wait for ever
         self.after_fork_in_child()
         track_forks(self)
         idle_threads.add(self)
