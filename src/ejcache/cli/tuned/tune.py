@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import tempfile
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,10 +58,11 @@ def tune_calls(
             recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
             status = _run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json)
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
-        calls = list(islice(_calls(place, name), count(limit, option="--limit")))
+        calls, most = list(_calls(place, name)), count(limit, option="--limit")
         names, again = RecordedNames(modules), unsure or bool(program)
         results = (replay(path, call, store, names, force=force, unsure=again) for path, call in calls)
-        done = _shown(results, len(calls), as_json=as_json)
+        total = len(calls) if most is None else None
+        done = _shown(_with_limit(results, most), total, as_json=as_json)
         nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
         _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
     return int(bool(status) or any(item.outcome is TuningOutcome.FAILED for item in done))
@@ -78,7 +79,15 @@ def _refuse_unused(
         check_directory(recorded, "no calls were recorded in")
 
 
-def _shown(results: Iterator[TunedCall], total: int, *, as_json: bool) -> list[TunedCall]:
+def _with_limit(results: Iterator[TunedCall], most: int | None) -> Iterator[TunedCall]:
+    """Yield the results until so many calls were measured, or have failed; None for no limit."""
+    left = math.inf if most is None else most
+    while left > 0 and (result := next(results, None)) is not None:
+        left -= result.outcome is not TuningOutcome.ALREADY
+        yield result
+
+
+def _shown(results: Iterator[TunedCall], total: int | None, *, as_json: bool) -> list[TunedCall]:
     """Return the results, each said when it is known."""
     done = []
     with output.progress("measuring", total, quiet=as_json) as advance:
