@@ -118,7 +118,7 @@ def report_rows(directory: str | None) -> list[Sequence[str]]:
 
 
 def show(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
-    """Show one record, or those of a kernel: the configuration, the candidates with their times, where it was measured.
+    """Show one record, or those of a kernel: the configuration, the candidates with their times, and the device.
 
     The configuration that programs use is marked with *, and the default configuration, if it is another one, with =.
     """

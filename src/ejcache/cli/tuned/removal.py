@@ -114,7 +114,7 @@ def rm(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Remove the records that KEY names, or all records with --all; their calls are measured again.
+    """Remove the records that KEY names, or all records with --all; their calls can be measured again.
 
     Pinned records are removed, too. `rm --all` asks before it removes the records, unless --yes is given. Exits with 1
     if a record stays.
