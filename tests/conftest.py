@@ -252,7 +252,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SoakTurns())
     if not hasattr(config, "workerinput"):
         for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
-            compileall.compile_dir(directory, quiet=2)
+            compileall.compile_dir(directory, quiet=2, workers=0)
         place = contextlib.ExitStack()
         place.enter_context(shared_place())
         config.add_cleanup(place.close)
