@@ -20,7 +20,7 @@ from typing import Any
 __all__ = ["LeastPreload"]
 
 _TURN = 0.0002
-"""Seconds after which the loading thread gets the interpreter; ejcache sets the same."""
+"""Seconds after which the loading thread gets the interpreter."""
 
 
 class LeastPreload:

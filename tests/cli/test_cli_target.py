@@ -122,7 +122,7 @@ def test_targets_are_listed_shown_and_compared(command, tmp_path, monkeypatch):
     """`diff` names the component that differs, and says with its exit status that one does."""
     cache = ("--dir", str(tmp_path / "cache"))
     command("target", "save", "pod", *cache, env=flags(2))
-    assert ejcache("target", "ls", *cache).out == "pod: 2 x cpu of 1 processes\n"
+    assert ejcache("target", "ls", *cache).out == "pod: 2 x cpu of 1 process\n"
     shown = ejcache("target", "show", "pod", *cache, "--json").json
     assert (shown["devices"], shown["platform"]) == (2, "cpu")
     assert shown["created"] > 0

@@ -11,7 +11,7 @@ from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, flag
 from ejcache.errors import EntryError, UsageError
 from ejcache.stores.documents import open_documents
-from ejcache.util.units import format_size
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.devices.targets import DeviceTarget
@@ -49,7 +49,7 @@ def save(
     if as_json:
         output.print_json(_fields(saved))
     else:
-        output.say(f"{name}: {saved.devices} x {saved.device_kind} of {saved.processes} processes")
+        output.say(_line(saved))
 
 
 @app.command("ls", short_help="List the saved targets.", epilog=examples("target ls"))
@@ -69,7 +69,7 @@ def list_targets(directory: Dir = None, as_json: Json = False) -> None:
         output.print_json({"targets": [_fields(each) for each in found]})
         return
     for each in found:
-        output.say(f"{each.name}: {each.devices} x {each.device_kind} of {each.processes} processes")
+        output.say(_line(each))
 
 
 @app.command(short_help="Show a target.", epilog=examples("target show v5p-128"))
@@ -124,6 +124,11 @@ def find_devices(name: str, directory: str | None) -> DeviceTarget:
     from ejcache.jax_integration.devices.targets import find_target  # JAX itself
 
     return find_target(name, str(command_settings(directory).dir) if directory is not None else None)
+
+
+def _line(target: DeviceTarget) -> str:
+    processes = plural(target.processes, "process", "processes")
+    return f"{target.name}: {target.devices} x {target.device_kind} of {processes}"
 
 
 def _fields(target: DeviceTarget) -> dict[str, Any]:
