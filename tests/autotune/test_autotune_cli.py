@@ -13,6 +13,7 @@ from buckets import GcsServerProcess
 from cli_helpers import ejcache, fill
 
 from ejcache.autotune.call_documents import encode_call
+from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY
 from ejcache.autotune.records.record import Candidate, Source, Status, encode_record, pinned
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.tuned.records import recorded_key
@@ -92,6 +93,26 @@ def test_unsure_records_are_left_out_of_what_is_shipped(place, tmp_path):
         for name in ("one", "all")
     ] == [{"matmul", "softmax"}, {"matmul", "softmax", "doubtful"}]
     assert ejcache("push", tmp_path / "other", "--dir", place, "--unsure").status == 2
+
+
+def test_unsure_records_are_left_out_of_ejkernels_files(place, tmp_path):
+    """As of a store. What ejkernel has no key for is not named: `--unsure` would not copy it either."""
+    store = AutotuneStore(str(place))
+    unsure = {"unsure": "the budget of 60 s ended"}
+    for name, measurement in (("sure", {}), ("doubtful", unsure)):
+        provenance = {EJKERNEL_KEY: f"cpu|cpu|{name}@v1|12", EJKERNEL_FILE: f"{name}.json"}
+        store.publish(dataclasses.replace(record(key(name)), measurement=measurement, provenance=provenance))
+    store.publish(dataclasses.replace(record(key("unknown")), measurement=unsure))
+    said = run("export", tmp_path / "files", "--dir", place, "--json")
+    assert (said.status, said.json["files"], said.json["left_out"]) == (0, {"sure.json": 1}, 4)
+    assert "1 unsure record left out, of doubtful" in said.err
+    assert not (tmp_path / "files" / "doubtful.json").exists()
+    alone = run("export", tmp_path / "files", "--dir", place, "--name", "doubtful")
+    assert (alone.status, "no record is one" in alone.err) == (1, False)
+    assert [*run("export", tmp_path / "files", "--dir", place, "--unsure", "--json").json["files"]] == [
+        "doubtful.json",
+        "sure.json",
+    ]
 
 
 def test_a_push_of_nothing_is_said(place, tmp_path):

@@ -146,7 +146,7 @@ def push(
             raise UsageError("--format ejkernel takes no --dry-run")
         from ejcache.cli.tuned.ejkernel_files import push_to_ejkernel  # JAX itself
 
-        return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
+        return push_to_ejkernel(url, directory, name=name, device=device, unsure=unsure, as_json=as_json)
     if is_archive(url):
         return push_archive(
             url, directory, Selection(name_glob=name), tuned=True, unsure=unsure, device=device,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.autotune.ejkernel.cache import export_to_ejkernel, read_file
+from ejcache.autotune.ejkernel.cache import export_to_ejkernel, legacy_key, read_file
 from ejcache.cli import output
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
-from ejcache.cli.tuned.transfer import existing_path, merge_records, report_merge
+from ejcache.cli.tuned.transfer import existing_path, merge_records, report_merge, say_left_out
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.util.units import plural
@@ -16,19 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.store import Found
     from ejcache.stores.documents import Documents
 
 _MAX_FILE_BYTES: Final = 256 << 20
 """A larger file is not one of ejkernel's."""
 
 
-def push_to_ejkernel(to: str, directory: str | None, *, name: str | None, device: str | None, as_json: bool) -> int:
-    """Merge the records that programs use into ejkernel's files in a directory; 1 if none could be written."""
+def push_to_ejkernel(
+    to: str, directory: str | None, *, name: str | None, device: str | None, unsure: bool, as_json: bool
+) -> int:
+    """Merge the records that programs use into ejkernel's files in a directory; unsure ones only with `unsure`.
+
+    Returns:
+        0; 1 if no record was written, or one could not be.
+    """
     if "://" in to:
         raise UsageError(f"--format ejkernel: {to} is not a directory of this machine")
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)
-    files, left_out, failed = export_to_ejkernel(found, to)
+    stay: list[Record] = []
+    copied: list[Found] = []
+    for item in found:
+        if unsure or not item.record.unsure or legacy_key(item.record) is None:
+            copied.append(item)
+        else:
+            stay.append(item.record)
+    say_left_out(stay)
+    files, left_out, failed = export_to_ejkernel(copied, to)
     if as_json:
         output.print_json({"to": to, "files": dict(files), "left_out": left_out, "failures": failed})
     else:
@@ -37,7 +52,7 @@ def push_to_ejkernel(to: str, directory: str | None, *, name: str | None, device
             output.say(f"{plural(left_out, 'record')} left out, because ejkernel has no key for them")
     if failed:
         output.warn(f"{plural(failed, 'record')} could not be written to {to}")
-    elif not files:
+    elif not files and not stay:
         output.warn("no record is one of ejkernel's operations: ejkernel has keys for these alone")
     return int(failed > 0 or not files)
 

@@ -69,14 +69,18 @@ def pull_records(
 
 def sure_records(records: list[Record]) -> list[Record]:
     """Leave out the records that are unsure, and say so: nobody measures again what was shipped."""
-    unsure = [record for record in records if record.unsure]
+    say_left_out([record for record in records if record.unsure])
+    return [record for record in records if not record.unsure]
+
+
+def say_left_out(unsure: list[Record]) -> None:
+    """Warn that these unsure records are not copied, if there are any."""
     if unsure:
         names = ", ".join(sorted({record.key.operation for record in unsure}))
         output.warn(
             f"{plural(len(unsure), 'unsure record')} left out, of {names}: `ejcache tuned tune PROGRAM` measures "
             "them again, and --unsure copies them nevertheless"
         )
-    return [record for record in records if not record.unsure]
 
 
 def _records_of(url: str, *, name: str | None, device: str | None) -> list[Record]:
