@@ -40,7 +40,7 @@ from ejcache.autotune.descriptions import Describer, code_digest
 from ejcache.autotune.fingerprint import fingerprint
 from ejcache.autotune.operation import BoundCall
 from ejcache.autotune.recording import note
-from ejcache.autotune.records.record import Record, encode_record, pinned
+from ejcache.autotune.records.record import Record, Status, encode_record, pinned
 from ejcache.autotune.tuning_blocks import current_policy
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreUnavailableError, UsageError
@@ -432,6 +432,24 @@ def test_require_says_what_is_nearest(store):
     assert "float32[8,8]" in str(caught.value)
     with require():
         walk(X)
+
+
+def test_a_call_whose_candidates_all_failed_is_not_the_nearest(store):
+    """It has no configuration that could be used, so the nearest is another call, or none."""
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    all_failed = tuple(
+        dataclasses.replace(each, status=Status.FAILED, seconds=None, error="no memory") for each in record.candidates
+    )
+    store.delete(record.key)
+    store.publish(dataclasses.replace(record, candidates=all_failed, created=record.created + 60))
+    with require(), pytest.raises(ConfigurationMissingError) as caught:
+        walk(X[:4, :4])
+    assert caught.value.nearest is None
+    tuned = walk.tune(X[:2, :2])
+    with require(), pytest.raises(ConfigurationMissingError) as caught:
+        walk(X[:4, :4])
+    assert caught.value.nearest == tuned.key
 
 
 def test_records_of_another_toolchain_are_used_where_nothing_may_be_measured(store):

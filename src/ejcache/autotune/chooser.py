@@ -425,8 +425,8 @@ class Chooser:
         return Choice(configuration, found.source, call.key, found.layer, found.record)
 
     def _missing(self, call: Call, reason: str) -> ConfigurationMissingError:
-        found = self.store.near(call.key)
-        return ConfigurationMissingError(call.key, found[0].record.key if found else None, reason)
+        nearest = next((found.record.key for found in self.store.near(call.key) if found.record.works), None)
+        return ConfigurationMissingError(call.key, nearest, reason)
 
 
 def _overlaid(call: Call, given: Any) -> Choice:
