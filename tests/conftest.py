@@ -6,6 +6,8 @@ import compileall
 import contextlib
 import functools
 import gc
+import importlib.abc
+import importlib.util
 import logging
 import os
 import random
@@ -13,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -248,11 +251,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(mark)
 
 
+def rewrite_asserts(config: pytest.Config) -> None:
+    """Have pytest rewrite all test modules, each processor a part of them: every worker of a fresh clone would."""
+    hook = config.pluginmanager.rewrite_hook
+    if not isinstance(hook, importlib.abc.Loader):  # with --assert=plain
+        return
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    parts = os.cpu_count() or 1
+    children = []
+    for part in range(parts):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        for path in paths[part::parts]:
+            module = types.ModuleType(path.stem)
+            module.__spec__ = importlib.util.spec_from_file_location(path.stem, path, loader=hook)
+            module.__dict__["__builtins__"] = {}  # so its first import fails: it is written, and does not run
+            with contextlib.suppress(ImportError):
+                hook.exec_module(module)
+        os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SoakTurns())
     if not hasattr(config, "workerinput"):
         for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
             compileall.compile_dir(directory, quiet=2, workers=0)
+        rewrite_asserts(config)
         place = contextlib.ExitStack()
         place.enter_context(shared_place())
         config.add_cleanup(place.close)
