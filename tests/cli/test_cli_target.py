@@ -17,8 +17,17 @@ from other_host import pretend_other_host
 from pod import free_port
 
 from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
-from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode, gathered_topology, save_target
+from ejcache.jax_integration.devices.targets import (
+    DeviceTarget,
+    decode,
+    encode,
+    environment_for,
+    gathered_topology,
+    save_target,
+)
+from ejcache.keys.environment_variables import compile_variables
 from ejcache.keys.xla_messages import edit, join, split
+from ejcache.settings.environment import child_environment
 
 PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
 COMMAND = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
@@ -134,6 +143,29 @@ def test_targets_are_listed_shown_and_compared(command, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
     done = ejcache("target", "diff", "pod", *cache, "--json")
     assert (done.status, differing(done)) == (1, ["variables"])
+
+
+@pytest.mark.parametrize(
+    ("platform", "there", "here"),
+    [
+        ("cuda", {"TF_CUDNN_DETERMINISTIC": "1"}, {"NVIDIA_TF32_OVERRIDE": "0", "TRITON_F32_DEFAULT": "ieee"}),
+        ("tpu", {"LIBTPU_INIT_ARGS": "--a=1"}, {"LIBTPU_INIT_ARGS": "--b=1"}),
+        ("neuron", {}, {"NEURON_CC_FLAGS": "-O1", "NEURON_FSDP": "1", "LIBTPU_INIT_ARGS": "--b=1"}),
+    ],
+)
+def test_what_compiles_for_a_saved_target_has_its_variables_only(monkeypatch, platform, there, here):
+    """A variable of a key that only this process has would give programs keys that no job of the target asks for."""
+    for name, value in ({"XLA_FLAGS": "--xla_dump_to=/x"} | here).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRITON_HOME", "/triton")
+    target = DeviceTarget("pod", platform, variables=there, saved=1.0)
+    child = child_environment(environment_for(target))
+    assert compile_variables(platform, child) == there
+    assert not (here.keys() | {"XLA_FLAGS"}) - there.keys() & child.keys()
+    assert child["TRITON_HOME"] == "/triton"
+    # A target that is known by its name alone has no variables: those of this process count.
+    unsaved = child_environment(environment_for(target._replace(saved=0.0, variables={})))
+    assert here.items() <= unsaved.items()
 
 
 @saved

@@ -148,9 +148,11 @@ def test_settings_of_a_process_without_jax(monkeypatch):
 
 
 def test_environment_of_a_child(monkeypatch):
-    """A child inherits everything, with the changes on top."""
+    """A child inherits everything, with the changes on top; a change to None removes a variable."""
     monkeypatch.setenv("EJCACHE_NAMESPACE", "p")
-    child = child_environment({"XLA_FLAGS": "--x"})
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--y")
+    child = child_environment({"XLA_FLAGS": "--x", "LIBTPU_INIT_ARGS": None})
+    assert "LIBTPU_INIT_ARGS" not in child
     assert child["EJCACHE_NAMESPACE"] == "p"
     assert child["XLA_FLAGS"] == "--x"
     assert "XLA_FLAGS" not in os.environ

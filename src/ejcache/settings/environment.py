@@ -117,6 +117,7 @@ class RestoredAfterErrors:
             os.environ.update(self._before)
 
 
-def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child process: this process's own, with `changes`."""
-    return {**os.environ, **changes}
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of a child process: this process's own, with `changes`; None removes a variable."""
+    changed = {**os.environ, **changes}
+    return {name: value for name, value in changed.items() if value is not None}

@@ -95,8 +95,8 @@ def diff(
     """Compare the keys of a target with those that this host makes, and print which parts of the keys differ.
 
     A host that compiles for the target must have the target's versions and native libraries. `ejcache warm --target`
-    uses the flags of a saved target, whatever flags this host has. On a host that runs the programs, the flags and the
-    devices must be the same, too: use --devices there. Exits with 1 if something differs.
+    uses the flags and variables of a saved target, whatever this host has. On a host that runs the programs, the flags,
+    the variables and the devices must be the same, too: use --devices there. Exits with 1 if something differs.
     """
     found = find_devices(name, directory)
     from ejcache.jax_integration.devices.targets import components_here, components_of, devices_of  # JAX itself

@@ -116,8 +116,8 @@ def warm(
 
     With --target and without --shapes, FUNCTION gets the devices of the target if it has a parameter without a default.
     FUNCTION can use these devices in meshes and shardings, but cannot put arrays on them, and passes shapes instead.
-    jax.eval_shape gives the shapes of a whole training state. Programs are compiled with the flags of a saved target. A
-    program that does not fit into the memory of a device fails.
+    jax.eval_shape gives the shapes of a whole training state. Programs are compiled with the flags and variables of a
+    saved target. A program that does not fit into the memory of a device fails.
 
     Without --target, run `ejcache warm` where the program will run: on the same kind and number of devices, with the
     same versions and flags. Programs that the cache has are not compiled again, so the same command continues after an
@@ -178,7 +178,7 @@ def _warm_function(
     if settings.disabled_reason:
         raise UsageError(f"warm: nothing is cached: {settings.disabled_reason}")
     # What warms is not what runs later: it preloads nothing, and leaves no list of what to preload.
-    variables = settings_environment({**command_line(), "report": "off", "preload": False})
+    variables: dict[str, str | None] = {**settings_environment({**command_line(), "report": "off", "preload": False})}
     if devices is not None:
         from ejcache.jax_integration.devices.targets import environment_for  # JAX itself
 

@@ -31,7 +31,9 @@ from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.jax_integration.seam.key_parts import jaxlib_version, topology_bytes
 from ejcache.keys.accelerators import GPU, canonical_gpu_topology
+from ejcache.keys.environment_variables import compile_variables
 from ejcache.keys.xla_messages import Field, edit, join, split
+from ejcache.settings.environment import all_variables
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.dist_info import installed_packages
 from ejcache.util.log import log
@@ -369,17 +371,22 @@ def _gather(own: bytes, platform: str) -> bytes:
     return gathered_topology([base64.b64decode(each) for each in decision["topologies"]], platform)
 
 
-def environment_for(target: DeviceTarget) -> Mapping[str, str]:
-    """Return the environment variables with which a process compiles for a target: its flags, and no device of its
-    own.
+def environment_for(target: DeviceTarget) -> Mapping[str, str | None]:
+    """Return the changes of the environment with which a process compiles for a target; None removes a variable.
+
+    The process gets the flags and variables of the target, and no device of its own.
     """
     flags = {name: " ".join(_quote(flag) for flag in value.split("\n")) for name, value in target.variables.items()}
+    others: dict[str, str | None] = {}
     if target.saved:
-        # Flags of the host that compiles are not those of the target.
-        flags = {"XLA_FLAGS": "", "LIBTPU_INIT_ARGS": "", **flags}
+        # What keys have of the host that compiles is not the target's. An empty value is no value to ejcache, but may
+        # be one to a library that reads the variable.
+        others = dict.fromkeys(compile_variables(target.platform, all_variables()))
+        others |= {"XLA_FLAGS": None, "LIBTPU_INIT_ARGS": None}  # also flags that no key has
     # libtpu lets one process at a time compile, unless it is told that the others have no TPU either; and it asks a
     # server of Google's cloud which TPU there is, unless it is told not to.
-    return {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", **flags}
+    alone = {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1"}
+    return {**alone, **others, **flags}
 
 
 def _quote(flag: str) -> str:
