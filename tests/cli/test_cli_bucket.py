@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections import Counter
 
 import pytest
@@ -148,8 +149,17 @@ def test_prune_leaves_what_was_replaced_meanwhile(bucket, cache):
     assert name in bucket.objects()
 
 
-def test_the_order_that_is_stored(bucket, monkeypatch):
-    """A dry run shows both orders by what journals say, and reads no entry; the cache or a setting chooses one."""
+def test_the_order_that_is_stored(bucket, monkeypatch, tmp_path):
+    """A dry run shows both orders by what journals say, and reads no entry; the cache or a setting chooses one.
+
+    A file that is too small for all entries leaves out what comes first in this order.
+    """
+
+    def pushed():
+        file = tmp_path / "some.tar"
+        assert ejcache("push", file, "--dir", URL, "--max-size", "1kB").status == 0
+        with tarfile.open(file) as archive:
+            return [name for name in ("jit_slow", "jit_quick") if any(name in each for each in archive.getnames())]
 
     def planned():
         asked = ejcache("prune", "--dir", URL, "--max-size", "1kB", "-n", "--json")
@@ -162,7 +172,7 @@ def test_the_order_that_is_stored(bucket, monkeypatch):
     with open_store(URL) as store:
         store.note_used(quick)
     by_use, by_cost = ([("lru", lru, 2.0), ("cost", not lru, 0.5)] for lru in (True, False))
-    assert planned() == by_use
+    assert (planned(), pushed()) == (by_use, ["jit_quick"])
     with monkeypatch.context() as patch:
         patch.setenv("EJCACHE_EVICT", "cost")
         assert planned() == by_cost
@@ -170,6 +180,9 @@ def test_the_order_that_is_stored(bucket, monkeypatch):
     bucket.clear_requests()
     assert planned() == by_cost
     assert not [request for request in bucket.requests if "jit_" in request.path]
+    assert pushed() == ["jit_slow"]
+    monkeypatch.setenv("EJCACHE_EVICT", "lru")
+    assert (planned(), pushed()) == (by_cost, ["jit_slow"])
     assert ejcache("config", "set", "--dir", URL, "evict=random").status == 2
 
 

@@ -25,6 +25,7 @@ from ejcache.errors import EntryError, EntryVersionError, NotFoundError, StoreUn
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
+from ejcache.maintenance.stored_policy import policy_of
 from ejcache.maintenance.transfer import TransferResult, transfer
 from ejcache.util.files import open_regular
 from ejcache.util.patterns import fits
@@ -69,14 +70,16 @@ def push_archive(
     documents = _tuned(directory, selection, device, unsure=unsure)
     with ExitStack() as stack:
         source = plan = None
+        by_cost = False
         if not tuned:
             source = stack.enter_context(open_cache(directory, may_be_empty=True))
         if source is not None and source.store is not None:
             plan = planned(source, selection, ())
+            by_cost = policy_of(source.limits or {}, evict=command_settings(directory).evict).by_cost
         left_out = _left_out(
             plan,
             None if max_size is None else max_size - sum(map(len, documents.values())),
-            by_cost=command_settings(directory).evict == "cost",
+            by_cost=by_cost,
         )
         where = source.url if source is not None else "the tuned records"
         beside: dict[str, Any] = {
