@@ -78,12 +78,13 @@ too. Entries of JAX's own cache in the same directory or bucket do not count.
    whose names match.
 2. `--old-versions`, `--older-than` and `--unused-for` each select entries. `prune` removes an entry that at least one
    of these options selects.
-3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
-   recently used entries first. If the setting `evict` is `cost`, `prune` first removes the entries that save the fewest
-   seconds of compiling for each byte. It removes entries later that were used often or a short time ago. If a program
-   has an entry that was compiled with a PGLE profile and an entry that was compiled without one, `prune` removes the
-   entry without the profile first. With one of these two limits, `--dry-run` also prints for `evict=lru` and for
-   `evict=cost` how many entries would be removed, their size, and how long they would take to compile again.
+3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. By default, `prune` removes the
+   least recently used entries first. If `evict` is `cost`, `prune` first removes the entries that save the fewest
+   seconds of compiling for each byte. It removes entries later that were used often or a short time ago. If an `evict`
+   is stored with the cache, the setting `evict` does not count. If a program has an entry that was compiled with a PGLE
+   profile and an entry that was compiled without one, `prune` removes the entry without the profile first. With one of
+   these two limits, `--dry-run` also prints for `evict=lru` and for `evict=cost` how many entries would be removed,
+   their size, and how long they would take to compile again.
 
 `--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
 newest entry of the same platform. An entry that differs in one of them counts as old. If hosts with different

@@ -71,9 +71,9 @@ def prune(
     """Remove the entries that a rule selects, and then others until the limits hold.
 
     --name restricts all rules and limits to matching entries; alone, it removes the matching entries. A limit first
-    removes the least recently used entries, unless the setting evict is cost. If a program has an entry that was
-    compiled with a PGLE profile and one that was not, a limit removes the one without the profile first. Files of JAX's
-    own cache stay.
+    removes the least recently used entries, unless evict is cost. An evict that is stored with the cache counts before
+    the setting. If a program has an entry that was compiled with a PGLE profile and one that was not, a limit removes
+    the one without the profile first. Files of JAX's own cache stay.
 
     Jobs may use a shared cache while it is pruned: without --all, entries stay that were created or used in the last
     five minutes. Without rules and limits, `prune` applies the limits that `config set` stored with the cache. On a
