@@ -48,19 +48,20 @@ Of all variables, only `EJCACHE` enables the cache. Set it to `1`, or to the dir
 must contain a slash. If `enabled` is false or `max_size` is 0, no programs are cached, whatever the other settings say.
 Tuned configurations are stored nevertheless.
 
-A wrong value in a variable `EJCACHE_…` or in a configuration file does not fail a job. An example is
-`EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. If the wrong value is the
-URL of the cache, the job caches no programs instead. Commands that open a
-cache, such as `ejcache ls`, exit with status 2 instead. With a wrong value in a variable `JAX_…`, `import jax` itself
-can fail. If the program passes a wrong value to `ejcache.enable`, this call raises `ejcache.UsageError`.
+A wrong value in a variable `EJCACHE_…` or in a configuration file does not fail a job that you start with `python`. An
+example is `EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. If the wrong
+value is the URL of the cache, the job caches no programs instead. `ejcache run` exits with status 2 if the value of
+`EJCACHE` is wrong. Commands that open a cache, such as `ejcache ls`, exit with status 2 if the value of any setting is
+wrong. With a wrong value in a variable `JAX_…`, `import jax` itself can fail. If the program passes a wrong value to
+`ejcache.enable`, this call raises `ejcache.UsageError`.
 
 ## Configuration files
 
 A configuration file is a TOML file with lines such as `min_compile_seconds = 0.1`. A line has the name of a setting of
 this page, or of its JAX flag, and a value. `ejcache config set min_compile_seconds=0.1` writes such a line, and
 `ejcache config unset min_compile_seconds` removes it. With `--to host`, these two commands change the host's
-configuration file. `ejcache config get preload` prints the current value of `preload`. ejcache does not read a
-configuration file that other users can write to. A configuration file cannot set `enable_pgle`, `pgle_profiling_runs`
+configuration file. `ejcache config get preload` prints the current value of `preload`. If any user can write to a
+configuration file, ejcache does not read it. A configuration file cannot set `enable_pgle`, `pgle_profiling_runs`
 and `pgle_aggregation_percentile`, because JAX itself reads their flags.
 
 ## How values are written

@@ -81,7 +81,7 @@ class UsageError(EjcacheError, ValueError):
 
 
 class SettingError(UsageError):
-    """A setting or an argument has a value that ejcache does not accept, or there is no setting of this name.
+    """A setting or an argument has a value that ejcache does not accept, or a name is not the name of a setting.
 
     ejcache also raises it for a configuration file that it cannot read or write. The message names the setting, the
     argument or the file.
