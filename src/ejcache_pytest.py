@@ -246,12 +246,12 @@ def slowest(seconds: Mapping[str, float]) -> str:
 @contextlib.contextmanager
 def _at_most(n: int) -> Iterator[None]:
     """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
-    from ejcache.history.guard import CompilationCounts, described, known
+    from ejcache.history.guard import CompilationCounts, described, known, place_of
     from ejcache.history.recorded_program import is_of_jax
     from ejcache.journal.recorder import watch
 
-    beyond: dict[str, tuple[Any, int]] = {}
-    end = watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))
+    beyond: dict[tuple[object, ...], tuple[Any, int]] = {}
+    end = watch(CompilationCounts(n, lambda program, times: beyond.update({place_of(program): (program, times)})))
     try:
         yield
     finally:

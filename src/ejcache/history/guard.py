@@ -8,7 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ejcache.history.advise import advise, of_function
-from ejcache.history.recorded_program import caller_of, is_of_jax, misses_by_key, read_caller, with_facts
+from ejcache.history.definitions import definition_of
+from ejcache.history.recorded_program import caller_of, is_of_jax, is_of_user, misses_by_key, with_facts
 from ejcache.history.source_files import SourceFiles
 from ejcache.journal.recorder import recorder, watch
 from ejcache.journal.start_records import read_starts
@@ -24,24 +25,37 @@ _UNKNOWN: Final = "`ejcache why {name}` says what changed"
 
 
 class CompilationCounts:
-    """Counts how often each function is compiled or loaded from now on; a function is its name and its caller's file.
+    """Counts how often each function is compiled or loaded from now on. What JAX itself defines does not count.
 
     Args:
         most: how often a function may be.
-        exceeded: called with each program beyond that, and how many there are of its function.
+        exceeded: called with each program beyond that, and how many there are of its function (`place_of`).
     """
 
     def __init__(self, most: int, exceeded: Callable[[ProgramRecord, int], None]) -> None:
         self._most = most
         self._exceeded = exceeded
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[object, ...]] = Counter()
 
     def __call__(self, program: ProgramRecord) -> None:
         """Count a program that is ready."""
-        same = program.name, read_caller(program.caller).file
+        if is_of_jax(program):
+            return
+        same = place_of(program)
         self._counts[same] += 1
         if self._counts[same] > self._most:
             self._exceeded(program, self._counts[same])
+
+
+def place_of(program: ProgramRecord) -> tuple[object, ...]:
+    """Return what the programs of one function have in common: its name, and the line at which it begins.
+
+    If a library defines it, or if that line is not known, it is the file that calls the function.
+    """
+    definition = definition_of(program.details)
+    if is_of_user(program):
+        return program.name, definition.file, definition.line
+    return program.name, caller_of(program).file
 
 
 def warn_recompiles(n: int = 3) -> Callable[[], None]:
@@ -61,13 +75,13 @@ def warn_recompiles(n: int = 3) -> Callable[[], None]:
     """
     if n < 1:
         raise ValueError(f"warn_recompiles({n}): accepted is a number of compilations, 1 or more")
-    warned: set[str] = set()
+    warned: set[tuple[object, ...]] = set()
 
     def warn(program: ProgramRecord, times: int) -> None:
         caller = caller_of(program)
-        if program.name in warned or is_of_jax(known(program)):
+        if place_of(program) in warned or is_of_jax(known(program)):
             return
-        warned.add(program.name)
+        warned.add(place_of(program))
         file, line = caller.file or "<unknown>", caller.line or 1
         warnings.warn_explicit(described(program, times), RuntimeWarning, file, line)
 
@@ -75,7 +89,9 @@ def warn_recompiles(n: int = 3) -> Callable[[], None]:
 
 
 def known(program: ProgramRecord) -> ProgramRecord:
-    """Return a program with what the miss that stored it says."""
+    """Return a program with what the miss that stored it says, if its own details say nothing."""
+    if program.details:
+        return program
     (found,) = with_facts([program], misses_by_key(read_starts()))
     return found
 

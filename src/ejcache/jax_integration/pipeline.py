@@ -328,8 +328,10 @@ class Compiler:
             preloaded=found.ahead is not None,
         )
         recorder.add(program)
-        for watcher in recorder.watchers:
-            watcher(program)
+        if recorder.watchers:
+            from ejcache.jax_integration.watched_programs import tell_watchers  # the door to a guard
+
+            tell_watchers(program, compilation.cache, compilation.settings)
 
     def _describe(self) -> dict[str, Any]:
         """Describe this process, by what JAX and the settings say of it, for its start record."""

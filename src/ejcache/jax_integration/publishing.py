@@ -28,6 +28,7 @@ from ejcache.jax_integration.program_details import located_text, notes, rename_
 from ejcache.jax_integration.seam import compiling, key_parts
 from ejcache.jax_integration.seam.called_function import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.calling_line import caller
+from ejcache.jax_integration.watched_programs import tell_watchers
 from ejcache.journal.appended_log import write_later
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.journal.recorder import recorder
@@ -203,8 +204,8 @@ def _log(
         write()
     else:
         write_later(write)
-    for watcher in recorder.watchers:
-        watcher(record)
+    if recorder.watchers:
+        tell_watchers(record, cache, settings)
 
 
 def _write_log(
