@@ -32,6 +32,7 @@ DOORS: dict[str, set[str]] = {
     "a comparison": {"jax_integration/pipeline.py"},
     "a listing": {"stores/local/store.py"},
     "a miss": {"cache/compilation_cache.py", "jax_integration/pipeline.py"},
+    "a guard": {"jax_integration/pipeline.py"},
     "a put": {"stores/local/store.py"},
     "a report": {"cli/starting.py", "jax_integration/activate.py"},
     "a run": {"cli/entry.py"},
