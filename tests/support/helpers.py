@@ -29,7 +29,7 @@ SUPPORT = ROOT / "tests" / "support"
 SMALL_SUITE = "-p no:cacheprovider -p no:hypothesispytest -p no:jaxtyping"
 """Options of a pytest that a test starts: without plug-ins that import libraries which its tests do not use."""
 
-CLEARED = ("EJCACHE_", "EASYDEL_", "EJKERNEL_", "JAX_", "XLA_", "LIBTPU_", "NEURON_")
+CLEARED = ("EJCACHE_", "EASYDEL_", "EJKERNEL_", "FSSPEC_", "JAX_", "XLA_", "LIBTPU_", "NEURON_")
 """Beginnings of the variables that would change what a test sees."""
 CLEARED_NAMES = (
     "ALLOW_FULL_CACHE",
