@@ -321,6 +321,27 @@ def test_damage_is_a_miss(start, tmp_path):
     assert [start()["traced"] for _ in range(2)] == [["loop"], []]
 
 
+@needs("fork")
+def test_a_namespace_disowns_what_was_stored_before(start, tmp_path):
+    """Another EJCACHE_NAMESPACE finds no record and no module of earlier starts, and has its own."""
+    from ejcache.stores.opening import open_store
+
+    def stored():
+        with open_store(tmp_path / "cache", read_only=True) as store:
+            return {info.key for info in store.entries() if info.key.startswith("reuse_")}
+
+    start(IMPORTS + CHANCE + SIGNATURES)  # with another seed of hashes than the others, which fork one process
+    traced = [start(how=ForkedWithFrameworks)["traced"] for _ in range(2)]
+    assert traced == [["chance", "loop"], ["chance"]]
+    before = stored()
+    other = start(EJCACHE_NAMESPACE="other", how=ForkedWithFrameworks)
+    assert other["traced"] == ["chance", "loop"]
+    assert "two traces of" not in other["stderr"]
+    kinds = [key.partition("-")[0] for key in stored() - before]
+    assert sorted(kinds) == ["reuse_module"] * 2 + ["reuse_record"] * 3  # a state of NumPy, and then one of JAX
+    assert start(how=ForkedWithFrameworks)["traced"] == ["chance"]
+
+
 @pytest.mark.soak
 def test_why_names_what_changed(start, tmp_path):
     """What was recorded is compared with the nearest earlier start."""

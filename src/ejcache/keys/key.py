@@ -193,14 +193,14 @@ def reuse_record_key(name: str, digest: str) -> str:
 
     Args:
         name: of the function, for listings.
-        digest: of what the record answers.
+        digest: of what the record answers, the setting `namespace` among it.
     """
     return f"{_REUSE_RECORD}{listed_name(name)}-{digest[:LOGICAL_DIGITS]}"
 
 
-def reuse_module_key(digest: str) -> str:
-    """Return the key of a lowered module that restarts reuse, by the digest of its bytes."""
-    return f"{_REUSE_MODULE}{digest[:LOGICAL_DIGITS]}"
+def reuse_module_key(digest: str, namespace: str) -> str:
+    """Return the key of a lowered module that restarts reuse, by the digest of its bytes and the namespace."""
+    return f"{_REUSE_MODULE}{digest_of({'module': digest, 'namespace': namespace}, LOGICAL_DIGITS)}"
 
 
 def is_side_key(key: str) -> bool:

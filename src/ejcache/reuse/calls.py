@@ -112,7 +112,7 @@ class _Question(NamedTuple):
     Attributes:
         key: of the record that answers it.
         word: digest of the word.
-        off_key: of the record that says that this name, code and word are off.
+        off_key: of the record that says that this name, code and word are off in this namespace.
         parts: a short digest of each part, by what a person calls it.
         call: its arguments, as JAX sees them.
         use: the cache and the settings.
@@ -230,9 +230,10 @@ class ReusingCalls:
             "an installed distribution": distributions_digest(),
             "the devices, the ranks, or the versions of Python and JAX": machine(backend),
             "a setting of autotuning": [use.settings.autotune_policy, use.settings.autotune_dir],
+            "EJCACHE_NAMESPACE": use.settings.namespace,
         }
         parts = {what: digest_of(each)[:16] for what, each in data.items()}
-        off = digest_of([self.name, function, word])
+        off = digest_of([self.name, function, word, use.settings.namespace])
         keys = [reuse_record_key(self.name, digest) for digest in (digest_of([self.name, data]), off)]
         return _Question(keys[0], word, keys[1], parts, call, use, backend, vote)
 
@@ -353,7 +354,7 @@ class ReusingCalls:
             self._say(question, "proven", "an earlier start has recorded the same program")
         else:
             self._say(question, "compared", "only another process with another hash seed can prove it")
-        if not reader.contains(reuse_module_key(record.module), settings):
+        if not reader.contains(reuse_module_key(record.module, settings.namespace), settings):
             now = now._replace(module=write_module(module, reader, settings) or now.module)
         if now != record:
             write_record(question.key, now, reader, settings)

@@ -1,12 +1,12 @@
 """Reads and writes the records of reuse, beside the entries: which lowered program a function gave for a call.
 
 A record is an object of kind "reuse_record" under the digest of its question, and a module one of kind "reuse_module"
-under the digest of its bytes. Version 2 of a record:
+under a digest of its bytes. Both keys contain the setting `namespace`. Version 2 of a record:
 
     payload  := JSON, an object of: version, and either what a function gave, or off
       name       module and qualified name
       program tree   see `seam/reuse/lowered_program.py` and `result_trees.py`
-      module     digest of the bytes of its module, under which they are stored
+      module     digest of the bytes of its module; see `reuse_module_key`
       content    what `module_digest.digest_module` says of the module; two traces must agree in its digest
       recorded   the witness that traced it first
       proven     the witness that traced it again and found the same program; null while it is unproven
@@ -197,7 +197,8 @@ def remove_record(key: str, reader: CacheReader, settings: Settings) -> None:
 def write_module(module: bytes, reader: CacheReader, settings: Settings) -> str:
     """Store the bytes of a module, and return their digest; empty if they were not stored."""
     digest = hashlib.sha256(module).hexdigest()
-    header = entry.Header(key=reuse_module_key(digest), kind=MODULE_KIND, name="reuse", jax=jax.__version__)
+    key = reuse_module_key(digest, settings.namespace)
+    header = entry.Header(key=key, kind=MODULE_KIND, name="reuse", jax=jax.__version__)
     return digest if EntryWriter(reader).write_beside(header, module, settings) else ""
 
 
@@ -207,5 +208,6 @@ def read_module(digest: str, reader: CacheReader, settings: Settings) -> bytes |
     Raises:
         StoreError: the storage failed.
     """
-    raw = reader.read_beside(reuse_module_key(digest), MODULE_KIND, settings, max_size=LARGEST_MODULE)
+    key = reuse_module_key(digest, settings.namespace)
+    raw = reader.read_beside(key, MODULE_KIND, settings, max_size=LARGEST_MODULE)
     return raw if raw is not None and hashlib.sha256(raw).hexdigest() == digest else None
