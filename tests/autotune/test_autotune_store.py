@@ -322,6 +322,68 @@ def test_read_only_stores_publish_nothing(tmp_path):
         open_documents(str(tmp_path), read_only=True).create("a.json", b"")
 
 
+READS = """
+import sys
+sys.path.insert(0, {support!r})
+import numpy as np
+import ejcache
+from autotune_helpers import record
+from ejcache.autotune.records.store import AutotuneStore, default_store
+
+@ejcache.autotuned(configs=[{{"n": 1}}, {{"n": 2}}], name="op", version=1)
+def op(x, *, n):
+    return x * n / n
+
+ejcache.enable()
+op(np.ones(8, np.float32))
+store, one = default_store(), record()
+print(store.publish(one), AutotuneStore().publish(one), store.find(one.key) is not None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "written"),
+    [
+        ({}, set()),
+        ({"EJCACHE_AUTOTUNE_DIR": "cache/tuned", "EJCACHE_AUTOTUNE_RECORD": "cache/calls"}, set()),
+        ({"EJCACHE_AUTOTUNE_DIR": "link", "EJCACHE_AUTOTUNE_RECORD": "link"}, set()),
+        ({"EJCACHE_AUTOTUNE_DIR": "tuned"}, {"tuned/autotune", "tuned/autotune-recorded"}),
+        ({"EJCACHE_AUTOTUNE_RECORD": "calls"}, {"calls/autotune-recorded"}),
+        ({"EJCACHE_DIR": "gs://bucket/shared"}, {"home/ejcache/autotune", "home/ejcache/autotune-recorded"}),
+        ({"EJCACHE_AUTOTUNE_DIR": "gs://bucket/shared", "EJCACHE_DIR": "home/ejcache"}, set()),
+    ],
+    ids=["the cache", "in the cache", "a link", "a directory", "calls elsewhere", "a bucket", "beside a bucket"],
+)
+def test_the_setting_read_only(variables, written, run_forked, gcs, tmp_path):
+    """Neither the cache nor a bucket gets tuned records or recorded calls; a directory of the user's does."""
+    root = tmp_path / "root"
+    for place in (root, root / "cache", root / "home"):
+        place.mkdir(mode=0o700)
+    (root / "link").symlink_to("cache")
+    program = root / "program.py"  # calls of what has no file are not recorded
+    program.write_text(READS.format(support=str(SUPPORT)))
+    given = {"EJCACHE_DIR": "cache", "EJCACHE_AUTOTUNE_RECORD": "1", **variables}
+    places = {name: value if value == "1" or "://" in value else str(root / value) for name, value in given.items()}
+    done = run_forked(
+        program,
+        env={
+            **places,
+            "EJCACHE_READ_ONLY": "1",
+            "EJCACHE_AUTOTUNE_POLICY": "heuristics",
+            "STORAGE_EMULATOR_HOST": gcs.url,
+            "XDG_CACHE_HOME": str(root / "home"),
+        },
+    )
+    kept = any(path.endswith("/autotune") for path in written)
+    assert done.stdout == f"{kept} {kept} True\n"
+    found = {path.parent for path in root.rglob("autotune*/*")}
+    assert {str(path.relative_to(root)) for path in found} == written
+    assert not any(name.startswith("autotune") for name in (info.name for info in gcs_bucket(gcs, "shared").walk("")))
+    recorded = any(path.endswith("-recorded") for path in written)
+    assert done.stderr.count("tuned configurations are not kept") == (not kept)
+    assert done.stderr.count("calls are not recorded") == (not recorded)
+
+
 def test_records_of_a_call_lie_together(tmp_path):
     """Those of other versions and cores on such a device are similar; those of other devices are only listed."""
     store = AutotuneStore(str(tmp_path))

@@ -9,17 +9,18 @@ import contextlib
 import socket
 import time
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, decode_call, encode_call
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.record_key import slug
-from ejcache.autotune.records.store import default_store
+from ejcache.autotune.records.store import default_store, is_held_back
 from ejcache.errors import MALFORMED, EjcacheError, EntryError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
+from ejcache.stores.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 RECORDED: Final = "autotune-recorded/"
 _MOST_NOTED: Final = 10_000
+_ELSEWHERE: Final = "EJCACHE_AUTOTUNE_RECORD can name another directory or bucket"
 
 _documents: Final[ContextVar[Documents | None]] = ContextVar("ejcache_autotune_recording", default=None)
 _noted: Final[dict[tuple[str, str], bool]] = {}
@@ -41,13 +43,15 @@ _noted: Final[dict[tuple[str, str], bool]] = {}
 def record(url: str | None = None) -> Iterator[None]:
     """Record each kind of call of tuned operations in this block once, without its data.
 
+    With the setting `read_only`, nothing is recorded in the cache.
+
     Args:
         url: a directory or the URL of a bucket; by default that of this process's own records.
 
     Raises:
         UsageError: `url` has no known form.
     """
-    token = _documents.set(default_store().layers[0].documents if url is None else open_documents(url))
+    token = _documents.set(default_store().layers[0].documents if url is None else _opened(url))
     try:
         yield
     finally:
@@ -70,12 +74,15 @@ def _place(store: AutotuneStore) -> Documents:
     if held is not None:
         return held
     wanted = settings_in_use().autotune_record
-    return _opened(wanted) if isinstance(wanted, str) else store.layers[0].documents
+    return _opened_once(wanted) if isinstance(wanted, str) else store.layers[0].documents
 
 
-@cache
 def _opened(url: str) -> Documents:
-    return open_documents(url)
+    place = Location.parse(url).url
+    return open_documents(place, read_only=partial(is_held_back, place))
+
+
+_opened_once: Final = cache(_opened)
 
 
 def note(call: Call) -> bool:
@@ -86,6 +93,9 @@ def note(call: Call) -> bool:
         place = (documents.url, key.digest)
         if place in _noted:
             return _noted[place]
+        if documents.read_only:
+            warn_once("recording", "calls are not recorded: %s is only read; %s", documents.url, _ELSEWHERE)
+            return False
         body: dict[str, Any] = {
             "operation": key.operation,
             "version": key.version,

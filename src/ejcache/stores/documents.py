@@ -49,21 +49,26 @@ class Documents(Closing):
 
     Args:
         bucket: holds them.
-        read_only: writes raise `StoreReadOnlyError`, and nothing is made.
+        read_only: writes raise `StoreReadOnlyError`, and nothing is made. A function is asked before each write.
 
     Attributes:
         url: the root that the paths are relative to: a directory, or a URL.
         remote: a read may cost a request to another machine.
     """
 
-    def __init__(self, bucket: Bucket, *, read_only: bool = False) -> None:
+    def __init__(self, bucket: Bucket, *, read_only: bool | Callable[[], bool] = False) -> None:
         self.bucket = bucket
         self.url = bucket.url.removeprefix("file://")
-        self.read_only = read_only
+        self._read_only = read_only
         self.remote = not bucket.local
 
     def __repr__(self) -> str:
         return f"Documents({self.url!r})"
+
+    @property
+    def read_only(self) -> bool:
+        """True if nothing is written here now."""
+        return self._read_only() if callable(self._read_only) else self._read_only
 
     def read(self, path: str, *, max_size: int | None = None) -> bytes | None:
         """Return the document, or None.
@@ -123,7 +128,7 @@ class Documents(Closing):
         return check_path(path)
 
 
-def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> Documents:
+def open_documents(url: str | os.PathLike[str], *, read_only: bool | Callable[[], bool] = False) -> Documents:
     """Open the documents below `url`: a directory, `file:///directory`, `gs://bucket/prefix`, or another bucket.
 
     Nothing is made, and no storage is asked, before the first use. Who can write there decides which configurations a

@@ -17,7 +17,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections import Counter
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -25,7 +25,7 @@ from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, parse_json, to_json
 from ejcache.autotune.records.record import Record, Source
 from ejcache.autotune.records.record_key import RecordKey
-from ejcache.autotune.records.store import QUARANTINE, default_store
+from ejcache.autotune.records.store import QUARANTINE, default_store, is_held_back
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
@@ -94,10 +94,12 @@ class OperationFile:
 
     Args:
         path: a path or URL that ends in the name of the file.
+        read_only: write nothing. A function is asked before each write.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, read_only: bool | Callable[[], bool] = False) -> None:
         self.path = path
+        self._read_only = read_only
         self._held: dict[str, Any] = {}
         self._stamp: str | None = None
         self._checked = -1e9
@@ -110,7 +112,7 @@ class OperationFile:
     @cached_property
     def documents(self) -> Documents:
         """The directory of the file; raises `UsageError` if the path is no place of files."""
-        return open_documents(self.path.rpartition("/")[0] or ".")
+        return open_documents(self.path.rpartition("/")[0] or ".", read_only=self._read_only)
 
     def read(self) -> dict[str, Any]:
         """Return the entries as they were at most a second ago; after a read that failed, those of the last good one.
@@ -278,7 +280,8 @@ class PersistentCache(Generic[Cfg]):
     @property
     def file(self) -> OperationFile:
         """The file at its present path."""
-        return self._files.setdefault(self.path, OperationFile(self.path))
+        path = self.path
+        return self._files.setdefault(path, OperationFile(path, read_only=partial(is_held_back, path)))
 
     @property
     def store(self) -> AutotuneStore:

@@ -7,6 +7,7 @@ damaged record is a miss, too; a layer that can be written moves it to its quara
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -58,7 +59,6 @@ class RecordLayer:
         name: `user`, `shared`, `seeds`, or `package` and the name of an entry point, for people.
         documents: the directory or bucket.
         seeds: its records count as shipped seeds, whatever their own source is.
-        writable: records can be published here, as far as is known.
         counters: how often a record was read, published, corrupt and so on.
     """
 
@@ -67,10 +67,15 @@ class RecordLayer:
         self.documents = documents
         self.seeds = seeds
         self.counters: Counter[str] = Counter()
-        self.writable = not (documents.read_only or seeds)
+        self._refuses_writes = False
 
     def __repr__(self) -> str:
         return f"RecordLayer({self.name!r}, {self.documents.url!r})"
+
+    @property
+    def writable(self) -> bool:
+        """True if records can be published here now, as far as is known."""
+        return not (self.seeds or self._refuses_writes or self.documents.read_only)
 
     def read(self, key: RecordKey) -> Record | None:
         """Return the intact record of `key`, or None."""
@@ -168,11 +173,15 @@ class RecordLayer:
         except (StoreError, InvalidKeyError) as exc:
             self.counters["errors"] += 1
             if isinstance(exc, StoreReadOnlyError):
-                self.writable = False
+                self._refuses_writes = True
             warn_once(f"{self.documents.url} failed", "%s", self._failure(exc))
         return None
 
 
+_NOT_KEPT: Final = (
+    "EJCACHE_READ_ONLY is set, so tuned configurations are not kept, and each start measures them again; "
+    "EJCACHE_AUTOTUNE_DIR can name a directory outside of the cache that keeps them"
+)
 _REFRESH_SECONDS: Final = 2.0
 _LONGEST_REFRESH_SECONDS: Final = 60.0
 _REMEMBERED_KEYS: Final = 10_000
@@ -215,7 +224,8 @@ class AutotuneStore:
         shared: a second place, read after the first one and written with it.
         seeds: read-only places below both; None for those of the installed packages with an entry point
             `ejcache.seeds`.
-        read_only: publish nothing.
+        read_only: publish nothing. By default, a store whose `url` is None follows the setting `read_only`: while that
+            is true, it publishes neither to the cache nor to a bucket.
         refresh_seconds: how long a key that was not found counts as absent. The time doubles with each lookup, up to
             a minute.
 
@@ -232,16 +242,21 @@ class AutotuneStore:
         *,
         shared: str | Documents | None = None,
         seeds: Sequence[str | Documents] | None = None,
-        read_only: bool = False,
+        read_only: bool | None = None,
         refresh_seconds: float = _REFRESH_SECONDS,
     ) -> None:
         self.refresh_seconds = refresh_seconds
         self.generation = 0
         """How often `reload` was called. Choices of an earlier generation are made again."""
-        places = [("user", url)] if url is not None else _default_places()
+        places = [("user", url, False)] if url is not None else _default_places()
         if shared:
-            places.append(("shared", shared))
-        self.layers = [RecordLayer(name, _opened(place, read_only=read_only)) for name, place in places]
+            places.append(("shared", shared, False))
+        by_setting = _only_reads if read_only is None else read_only
+        self.layers = [
+            RecordLayer(name, _opened(place, read_only=by_setting if follows else bool(read_only)))
+            for name, place, follows in places
+        ]
+        self._follows_setting = url is None and read_only is None
         for place in seeds or ():
             self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
         self._packages: list[RecordLayer] | None = None if seeds is None else []
@@ -306,6 +321,8 @@ class AutotuneStore:
             for number, layer in enumerate(self.layers):
                 if layer.writable:
                     self._unpublished[number, digest] = record
+        if self._follows_setting and _only_reads() and not any(layer.writable for layer in self.layers):
+            warn_once("read only", _NOT_KEPT)
         return any(taken == digest for _, taken in self._publish_waiting())
 
     def look_again(self, key: RecordKey) -> list[Found]:
@@ -446,17 +463,44 @@ def _strength(item: Found) -> tuple[int, bool, bool]:
     return item.source.rank, not item.record.with_profile, bool(item.record.unsure)
 
 
-def _opened(place: str | Documents, *, read_only: bool) -> Documents:
+def _opened(place: str | Documents, *, read_only: bool | Callable[[], bool]) -> Documents:
     return open_documents(place, read_only=read_only) if isinstance(place, str) else place
 
 
-def _default_places() -> list[tuple[str, str | Documents]]:
+def _only_reads() -> bool:
+    return settings_in_use().read_only
+
+
+def is_held_back(place: str) -> bool:
+    """True if a directory or URL is in the cache, and the setting `read_only` forbids to write there now."""
+    settings = settings_in_use()
+    return settings.read_only and _is_in_cache(place, settings)
+
+
+def _is_in_cache(place: str, settings: Settings) -> bool:
+    """True if a directory or URL is that of the cache, or below it."""
+    try:
+        own, cache = (_resolved(Location.parse(each)) for each in (place, settings.dir))
+    except UsageError:
+        return False
+    return f"{own}/".startswith(f"{cache}/")
+
+
+def _resolved(location: Location) -> str:
+    # A link may lead into the cache.
+    return os.path.realpath(location.path) if location.kind == "directory" else location.url.partition("?")[0]
+
+
+def _default_places() -> list[tuple[str, str | Documents, bool]]:
+    """Return the name and the place of each layer, and whether the setting `read_only` keeps it from being written."""
     # `ejcache.enable(url)` moves tuned configurations, too, so its settings go before those of the environment.
     settings = settings_in_use()
     root = settings.autotune_dir or settings.dir or str(user_directory())
     if "://" in root and not root.startswith("file://"):
-        return [("user", _usable(str(user_directory()), settings)), ("shared", root)]
-    return [("user", _usable(root, settings))]
+        own = _usable(str(user_directory()), settings)
+        return [("user", own, _is_in_cache(own, settings)), ("shared", root, True)]
+    place = _usable(root, settings)
+    return [("user", place, not settings.autotune_dir or _is_in_cache(place, settings))]
 
 
 def _usable(root: str, settings: Settings) -> str:
