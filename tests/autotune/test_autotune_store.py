@@ -322,6 +322,14 @@ def test_read_only_stores_publish_nothing(tmp_path):
         open_documents(str(tmp_path), read_only=True).create("a.json", b"")
 
 
+def test_a_public_bucket_is_only_read(gcs, monkeypatch):
+    """Nothing is written to a bucket that is read without credentials, even if it would take it."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    store = AutotuneStore("gs://bucket/public?anonymous")
+    assert not store.publish(record())
+    assert list(gcs_bucket(gcs, "public").walk("")) == []
+
+
 READS = """
 import sys
 sys.path.insert(0, {support!r})
