@@ -327,6 +327,10 @@ def test_a_public_bucket_is_only_read(gcs, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     store = AutotuneStore("gs://bucket/public?anonymous")
     assert not store.publish(record())
+    monkeypatch.setenv("EJCACHE_DIR", "gs://bucket/public?anonymous")
+    of_cache = AutotuneStore()
+    of_cache.publish(record())
+    assert [layer.writable for layer in of_cache.layers] == [True, False]
     assert list(gcs_bucket(gcs, "public").walk("")) == []
 
 

@@ -139,7 +139,7 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool | Callable[[]
     """
     location = Location.parse(url)
     if location.kind != "directory":
-        return Documents(open_bucket(location), read_only=read_only or location.anonymous)
+        return Documents(open_bucket(location), read_only=True if location.anonymous else read_only)
 
     local = not detect_shared_storage(location)
     access = decide_location(location, settings_in_use())
