@@ -125,7 +125,7 @@ def _guessed(call: Call) -> Choice:
 def _answer(choice: Choice) -> dict[str, Any]:
     stored = to_json(choice.configuration)
     record = {} if choice.record is None else {"record": encode_record(choice.record).decode()}
-    return {"configuration": stored, "digest": _digest(stored), "source": choice.source.value, **record}
+    return {"configuration": stored, "digest": json_digest(stored), "source": choice.source.value, **record}
 
 
 def _decoded(answer: bytes, call: Call) -> Choice:
@@ -137,7 +137,7 @@ def _decoded(answer: bytes, call: Call) -> Choice:
     source, stored = Source(body["source"]), body["configuration"]
     try:
         configuration = call.restored(stored, source)
-        differs = "" if _digest(to_json(configuration)) == body["digest"] else "it differs here"
+        differs = "" if json_digest(to_json(configuration)) == body["digest"] else "it differs here"
     except ConfigurationError as exc:
         differs = str(exc)
     if differs:
@@ -146,7 +146,3 @@ def _decoded(answer: bytes, call: Call) -> Choice:
     with contextlib.suppress(EntryError, KeyError):
         return Choice(configuration, source, key, POD, decode_record(body["record"].encode()))
     return Choice(configuration, source, key, POD)
-
-
-def _digest(stored: Any) -> str:
-    return json_digest(stored)

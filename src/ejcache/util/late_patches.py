@@ -7,14 +7,15 @@ from typing import Final
 
 _FOR_EVER: Final = threading.Lock()
 _FOR_EVER.acquire()
-_get_idents: Final[set[object]] = set()
+_get_ident: object = None
 """What `threading.get_ident` was when we made the first scheduler or thread."""
 
 
 def note_functions() -> None:
     """Note the functions of `threading` as they are now: a thread of ours is about to start, or its locks are made."""
-    if not _get_idents:
-        _get_idents.add(threading.get_ident)
+    global _get_ident
+    if _get_ident is None:
+        _get_ident = threading.get_ident
 
 
 def is_patched_late() -> bool:
@@ -23,7 +24,7 @@ def is_patched_late() -> bool:
     Then those are real ones, and what is made from now on belongs to greenlets: a process in which the two meet hangs,
     or dies when it ends. So we do nothing any more.
     """
-    return bool(_get_idents) and threading.get_ident not in _get_idents
+    return _get_ident not in {None, threading.get_ident}
 
 
 def wait_if_patched_late() -> None:

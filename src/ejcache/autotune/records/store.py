@@ -248,13 +248,12 @@ class AutotuneStore:
         self.refresh_seconds = refresh_seconds
         self.generation = 0
         """How often `reload` was called. Choices of an earlier generation are made again."""
-        places = [("user", url, False)] if url is not None else _default_places()
+        places: list[_Place] = [("user", url, False)] if url is not None else _default_places()
         if shared:
             places.append(("shared", shared, False))
-        by_setting = _only_reads if read_only is None else read_only
         self.layers = [
-            RecordLayer(name, _opened(place, read_only=by_setting if follows else bool(read_only)))
-            for name, place, follows in places
+            RecordLayer(name, _opened(place, read_only=by_default if read_only is None else read_only))
+            for name, place, by_default in places
         ]
         self._follows_setting = url is None and read_only is None
         for place in seeds or ():
@@ -491,16 +490,19 @@ def _resolved(location: Location) -> str:
     return os.path.realpath(location.path) if location.kind == "directory" else location.url.partition("?")[0]
 
 
-def _default_places() -> list[tuple[str, str | Documents, bool]]:
-    """Return the name and the place of each layer, and whether the setting `read_only` keeps it from being written."""
+_Place = tuple[str, "str | Documents", "bool | Callable[[], bool]"]
+"""The name and the place of a layer, and what says that nothing is written there if the caller does not."""
+
+
+def _default_places() -> list[_Place]:
     # `ejcache.enable(url)` moves tuned configurations, too, so its settings go before those of the environment.
     settings = settings_in_use()
     root = settings.autotune_dir or settings.dir or str(user_directory())
     if "://" in root and not root.startswith("file://"):
         own = _usable(str(user_directory()), settings)
-        return [("user", own, _is_in_cache(own, settings)), ("shared", root, True)]
+        return [("user", own, _is_in_cache(own, settings) and _only_reads), ("shared", root, _only_reads)]
     place = _usable(root, settings)
-    return [("user", place, not settings.autotune_dir or _is_in_cache(place, settings))]
+    return [("user", place, (not settings.autotune_dir or _is_in_cache(place, settings)) and _only_reads)]
 
 
 def _usable(root: str, settings: Settings) -> str:

@@ -43,9 +43,9 @@ def doctor(
 
     In a bucket, `doctor` checks reading, atomic creation, deleting, the clock and the latency. In a directory, it
     checks the permissions and who else could have put code there, and creates, reads and deletes an entry. With
-    EJCACHE_READ_ONLY=1, it creates and deletes nothing. Of JAX, it
-    checks that JAX can be imported, and that ejcache fits this version. It ends within ten seconds, and leaves nothing
-    behind. Exits with 1 if a check failed. `ejcache help messages` explains frequent messages.
+    EJCACHE_READ_ONLY=1, it creates and deletes nothing. Of JAX, it checks that JAX can be imported, and that ejcache
+    fits this version. It ends within ten seconds, and leaves nothing behind. Exits with 1 if a check failed.
+    `ejcache help messages` explains frequent messages.
     """
     if url is not None and directory is not None:
         raise UsageError("give the URL once: as an argument or as --dir")
