@@ -264,13 +264,15 @@ def rewrite_asserts(config: pytest.Config) -> None:
         if child:
             children.append(child)
             continue
-        for path in paths[part::parts]:
-            module = types.ModuleType(path.stem)
-            module.__spec__ = importlib.util.spec_from_file_location(path.stem, path, loader=hook)
-            module.__dict__["__builtins__"] = {}  # so its first import fails: it is written, and does not run
-            with contextlib.suppress(ImportError):
-                hook.exec_module(module)
-        os._exit(0)
+        try:
+            for path in paths[part::parts]:
+                module = types.ModuleType(path.stem)
+                module.__spec__ = importlib.util.spec_from_file_location(path.stem, path, loader=hook)
+                module.__dict__["__builtins__"] = {}  # so its first import fails: it is written, and does not run
+                with contextlib.suppress(ImportError, SyntaxError):  # who collects it says what is wrong
+                    hook.exec_module(module)
+        finally:
+            os._exit(0)
     for child in children:
         os.waitpid(child, 0)
 
